@@ -46,6 +46,23 @@ def test_an_environment_may_differ_per_rank_and_a_launcher_around_is_not_seen(ra
         )
 
 
+def is_interrupted() -> str:
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "not interrupted"
+
+
+def test_a_rank_reacts_to_ctrl_c_also_where_its_parent_ignores_it(ranks):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert ranks(1, is_interrupted) == ["interrupted"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def without_rank(word: str) -> str:
     return word + os.environ["RANK"]
 

@@ -22,6 +22,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     folder, rank = sys.argv[1], int(sys.argv[2])
+    # A job in the background of a script ignores Ctrl-C, and so does what it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()
     # Not dump_traceback_later: with its thread a forked child of the function cannot exit.
     faulthandler.register(signal.SIGRTMAX)
