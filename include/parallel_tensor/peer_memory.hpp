@@ -98,7 +98,7 @@ class MemoryExchange {
     failure_ = attempt([&] {
       device_ = ordinal ? driver::Device::at(*ordinal) : driver::Device::current();
       driver::ContextGuard guard(*device_);
-      Spares spares(retirement_.get());
+      Spares spares(retirement_->group_identity());
       own_ = prepare(*device_, spares);
     });
     timings_["allocate"] = watch_.lap();
@@ -217,7 +217,7 @@ class MemoryExchange {
       memory.number = retirement_->number();
       if (memory.mapped) {
         memory.mapped->number = memory.number;
-        memory.mapped->group = retirement_.get();
+        memory.mapped->group = retirement_->group_identity();
         memory.mapped->range = memory.mapped->mappings[own_rank_].bytes();
         memory.mapped.reset();  // the pieces own it
       }

@@ -6,6 +6,7 @@
 /// which shared memory it has given up; the numbers travel with the next exchange of memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -35,6 +36,9 @@ class Retirement : public std::enable_shared_from_this<Retirement> {
     group.attach("retirement", fresh);
     return fresh;
   }
+
+  /// What tells this group from every other one of the process, also from one that is gone.
+  std::uint64_t group_identity() const noexcept { return group_identity_; }
 
   /// The number of a new memory: the same on all ranks, which number their memories in one order.
   std::uint64_t number() {
@@ -113,6 +117,12 @@ class Retirement : public std::enable_shared_from_this<Retirement> {
     }
   }
 
+  static std::uint64_t new_identity() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  const std::uint64_t group_identity_ = new_identity();
   std::mutex mutex_;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Kept> kept_;

@@ -26,14 +26,14 @@ struct MappedMemory {
   std::vector<memory::Mapping> mappings;  ///< one per rank
   std::size_t range = 0;                  ///< bytes of each
   std::uint64_t number = 0;               ///< the same on all ranks; 0 while it is being made
-  const void* group = nullptr;            ///< whose numbers those are
+  std::uint64_t group = 0;                ///< whose numbers those are: its group_identity()
 };
 
 /// The dropped memory that a creation found. What it does not take is released when this ends.
 class Spares {
  public:
-  /// @param group whose memory may be used again.
-  explicit Spares(const void* group) : group_(group) {
+  /// @param group the identity of the group whose memory may be used again.
+  explicit Spares(std::uint64_t group) : group_(group) {
     auto& reclaimer = memory::Reclaimer::instance();
     const auto until = std::chrono::steady_clock::now() + patience;
     while (reclaimer.waiting() > 0) {
@@ -67,7 +67,7 @@ class Spares {
   // An event over an idle context takes some microseconds to be done.
   static constexpr std::chrono::microseconds patience{60};
 
-  const void* group_;
+  std::uint64_t group_;
   std::vector<std::unique_ptr<memory::detail::Dropped>> finished_;
 };
 

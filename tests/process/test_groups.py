@@ -66,6 +66,22 @@ def test_a_barrier_of_one_group_is_none_of_another(ranks):
     assert error.missing == (1,)
 
 
+def one_after_the_other(rank: int) -> None:
+    """The ranks change places: memory of the last group would be in the wrong order."""
+    for turn in range(20):
+        place = (rank + turn) % 2
+        group = pt.Group(rank=place, size=2, name=f"{job()}-{turn}")
+        emulator.reset_calls()
+        x = pt.empty((64,), dtype="uint8", group=group)
+        same(emulator.calls()["cuMemCreate"], 2, "the tensor's and the workspace's")
+        del x
+        group.close()
+
+
+def test_a_group_does_not_use_the_memory_of_the_last_one_again(ranks):
+    ranks(2, one_after_the_other)
+
+
 def duplicates(rank: int) -> None:
     group = pt.Group(rank=rank, size=2, name=job())
     same(type(error_of(pt.Group, rank=rank, size=2, name=job(), timeout=1.0)), pt.Error)
